@@ -109,10 +109,11 @@ def test_agents_start_complete_and_time_out(loops: Served) -> None:
     assert done["snapshot"]["status"] == "saved"
     said(loops, "POST", "/agent/start/p", json={"agent": "scout"})
     asked = said(loops, "POST", "/agent/timeout/p", json={"agent": "scout"})
-    assert asked["status"] == "question"
+    assert (asked["status"], asked["agents"]) == ("question", ["scout"])
     assert said(loops, "POST", "/agent/timeout/p", 422, json={"agent": "scout"})["code"] == "not_running"
     assert said(loops, "POST", "/agent/timeout/p")["stalled"] == []
     engine = loops.server.app.service.loops
+    assert engine.get_agents("p")["ended"]["scout"]["how"] == "stalled"
     engine.configure("p", loop_autoresume=True)
     said(loops, "POST", "/agent/start/p", json={"agent": "scout"})
     again = said(loops, "POST", "/agent/timeout/p", json={"agent": "scout"})

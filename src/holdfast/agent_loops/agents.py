@@ -229,9 +229,7 @@ class Agents:
         project.check_exists()
 
         def change(control: Control) -> tuple[Entry, None]:
-            running = _running(control, agent, None)
-            if _completing_until(running) > project.now():
-                raise AlreadyRunning(f"agent {agent!r} is completing; try again in a moment")
+            running = _endable(control, agent, project.now())
             del control.agents[agent]
             control.ended[agent] = EndedAgent(running.token, "reset", project.now(), actor)
             return Entry("agent.reset", reason, actor, {"agent": agent, "token": running.token}), None
@@ -270,17 +268,11 @@ class Agents:
         def change(
             control: Control,
         ) -> tuple[Entry | None, tuple[dict[str, Agent], RecoveryTask | LoopQuestion] | None]:
-            now = project.now()
-            stalled = _stalled(control, heartbeats.read(), now)
+            stalled = _stalled(control, heartbeats.read(), project.now())
             if not stalled:
                 return None, None
-            for name, agent in stalled.items():
-                del control.agents[name]
-                control.ended[name] = EndedAgent(agent.token, "stalled", now)
-            reason = _timeout_reason(stalled)
-            entry, decided = self._questions.decide(project, control, reason, None, sorted(stalled))
-            facts = {**entry.facts, "agents": sorted(stalled), "decided": entry.action}
-            return Entry("agent.stalled", reason, None, facts, entry.events), (stalled, decided)
+            entry, decided = self._end(project, control, stalled, _timeout_reason(stalled), None)
+            return entry, (stalled, decided)
 
         done = project.control.change(change)
         if done is None:
@@ -301,6 +293,31 @@ class Agents:
             }
             for name, agent in stalled.items()
         ]
+
+    def time_out(self, project: Project, agent: Any, reason: str, actor: str | None) -> Reply:
+        """End a running agent that a caller found stalled, and restore or ask as configured."""
+        agent = check_agent(agent)
+        check_text("reason", reason, MAX_REASON)
+        check_text("actor", actor, MAX_NAME)
+        project.check_exists()
+
+        def change(control: Control) -> tuple[Entry, RecoveryTask | LoopQuestion]:
+            stalled = {agent: _endable(control, agent, project.now())}
+            return self._end(project, control, stalled, reason or "timeout", actor)
+
+        return self._questions.follow(project, project.control.change(change))
+
+    def _end(
+        self, project: Project, control: Control, stalled: Mapping[str, Agent], reason: str, actor: str | None
+    ) -> tuple[Entry, RecoveryTask | LoopQuestion]:
+        """End stalled agents in the record, and decide how to react, in one change; return the audit entry with the
+        decision."""
+        for name, agent in stalled.items():
+            del control.agents[name]
+            control.ended[name] = EndedAgent(agent.token, "stalled", project.now(), actor)
+        entry, decided = self._questions.decide(project, control, reason, actor, sorted(stalled))
+        facts = {**entry.facts, "agents": sorted(stalled), "decided": entry.action}
+        return Entry("agent.stalled", reason, actor, facts, entry.events), decided
 
     def overdue(self, project: Project) -> StalledLoop | None:
         """Return what `end_stalled` would find now, and do; nothing is changed."""
@@ -371,6 +388,14 @@ def _running(control: Control, agent: str, token: int | None) -> Agent:
     if found is None:
         raise NotRunning(f"agent {agent!r} is not running: log its start first")
     return found
+
+
+def _endable(control: Control, agent: str, now: int) -> Agent:
+    """Return a running agent that can be ended from outside, or raise an error."""
+    running = _running(control, agent, None)
+    if _completing_until(running) > now:
+        raise AlreadyRunning(f"agent {agent!r} is completing; try again in a moment")
+    return running
 
 
 def _refuse_ended(control: Control, agent: str, token: int | None) -> None:

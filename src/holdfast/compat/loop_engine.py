@@ -429,11 +429,20 @@ class LoopEngine:
 
     @reported
     def auto_restore_if_configured(
-        self, project_id: str, reason: str = "timeout", *, actor: str | None = None
+        self,
+        project_id: str,
+        reason: str = "timeout",
+        *,
+        agent: str | None = None,
+        actor: str | None = None,
     ) -> Reply:
         """Restore the last snapshot if `loop_autoresume` is on; otherwise, or if there is no snapshot, or
-        after `max_restores` within an hour, ask the operator, or add the reason to the open question."""
-        return self._loops.questions.restore_or_ask(self._project(project_id), reason, actor)
+        after `max_restores` within an hour, ask the operator, or add the reason to the open question.
+        `agent` is a running agent that has stalled: it is ended in the same change."""
+        project = self._project(project_id)
+        if agent is not None:
+            return self._loops.agents.time_out(project, agent, reason, actor)
+        return self._loops.questions.restore_or_ask(project, reason, actor)
 
     @reported
     def get_questions(

@@ -15,6 +15,7 @@ from holdfast import Holdfast
 from holdfast.agent_loops.agents import AgentHeartbeats, Beat, deadline
 from holdfast.agent_loops.control import Agent, ControlLog
 from holdfast.agent_loops.project import Project
+from holdfast.agent_loops.questions import Questions
 from holdfast.agent_loops.states import States
 from holdfast.loops import LoopEngine
 
@@ -89,6 +90,39 @@ def test_stalled_agent_is_found_and_the_last_snapshot_restored(project: LoopEngi
         "restored",
     ]
     assert "'planner' after 60 s" in audit[-1]["reason"]
+
+
+@pytest.mark.parametrize("autoresume", [True, False])
+def test_agent_that_a_caller_found_stalled_is_ended_with_the_decision(
+    hf: Holdfast, project: LoopEngine, clock: Clock, autoresume: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that dies in between would leave an ended agent, with neither a restore nor a question."""
+    project.configure("p", loop_autoresume=autoresume)
+    for name in ("planner", "writer"):
+        project.log_agent_start("p", name)
+    before = hf.history("loop/p/control").head.number
+    with monkeypatch.context() as patch:
+        patch.setattr(Questions, "follow", lambda *_: {"status": "killed"})
+        project.auto_restore_if_configured("p", "no answer", agent="planner", actor="watch")
+    made = hf.history("loop/p/control").head
+    assert (made.number, made.step, made.actor, made.note) == (
+        before + 1,
+        "agent.stalled",
+        "watch",
+        "no answer",
+    )
+    agents = project.get_agents("p")
+    assert list(agents["running"]) == ["writer"]
+    assert agents["ended"]["planner"]["how"] == "stalled"
+    if autoresume:
+        clock.forward(61)
+        assert [each["status"] for each in project.check_timeouts("p")["finished"]] == ["restored"]
+    else:
+        (question,) = hf.inbox()
+        assert (question.details["agents"], question.details["symptom"]) == (["planner"], "silent")
+    for agent in ("planner", "nobody"):
+        refused(project.auto_restore_if_configured("p", agent=agent), "not_running")
+    refused(project.auto_restore_if_configured("p", agent=""), "invalid")
 
 
 def test_stalled_agent_cannot_complete(project: LoopEngine, clock: Clock) -> None:

@@ -164,10 +164,9 @@ def time_out_agent(service: Service, project_id: str, body: TimeoutBody) -> Repl
     Without `agent`, check all agents whose timeout has expired."""
     if body.agent is None:
         return loop_reply(service.loops.check_timeouts(project_id))
-    ended = service.loops.reset_agent(project_id, body.agent, reason=body.reason, actor=body.actor)
-    if ended["status"] == "error":
-        return ended
-    return loop_reply(service.loops.auto_restore_if_configured(project_id, body.reason, actor=body.actor))
+    return loop_reply(
+        service.loops.auto_restore_if_configured(project_id, body.reason, agent=body.agent, actor=body.actor)
+    )
 
 
 @LEGACY.add("GET", "/snapshot/save/{project_id}", Role.OPERATOR, changes=True)
