@@ -25,6 +25,7 @@ from holdfast.errors import BadData, HoldfastError, NotFound, StaleVersion
 from holdfast.execution.engine_context import EngineContext
 from holdfast.execution.leadership import Leadership
 from holdfast.execution.loops import PREFIX, HandlingChange, LoopCheck, StalledLoop
+from holdfast.history.version import Version
 from holdfast.log import warn
 from holdfast.model.names import short
 from holdfast.model.public import Question
@@ -32,6 +33,8 @@ from holdfast.store.protocol import OpenQuestion, iter_runs
 
 #: The job that processes which check loops lead.
 _JOB = "loops"
+#: Snapshots that are remembered as readable.
+_MAX_READABLE = 10_000
 #: A value of the store that says that the open questions of loops are in the index.
 _INDEXED = "loops.indexed"
 
@@ -49,6 +52,8 @@ class AgentLoops:
         #: By process: the threads of a parent do not exist in a forked child.
         self._checkers: dict[int, Checker] = {}
         self._is_indexed = False
+        #: Hashes of snapshots that could be read.
+        self._readable: set[str] = set()
 
     def project(self, project_id: Any) -> Project:
         """Return a project by its id."""
@@ -68,6 +73,19 @@ class AgentLoops:
                 name = control if store.run(state_run(control)) is None else None
             if name is not None:
                 yield name
+
+    def last_good(self, project: Project, head: Version | None) -> int | None:
+        """Return the number of the last good snapshot as lists show it: one that could be read once is not read
+        again."""
+        last = None if head is None else project.last_snapshot(head)
+        if last is None or last.hash in self._readable:
+            return None if last is None else last.number
+        good = project.last_good(head, [])
+        if good is not None:
+            if len(self._readable) >= _MAX_READABLE:
+                self._readable.clear()
+            self._readable.add(good.hash)
+        return None if good is None else good.number
 
     def checker(self, every: float) -> Checker:
         """Return the thread of this process that checks all loops, not yet started."""

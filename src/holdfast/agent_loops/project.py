@@ -242,17 +242,30 @@ class Project:
 
     def last_good(self, head: Version | None, skipped: list[int]) -> Version | None:
         """Return the last readable snapshot at or before a version; append unreadable ones to `skipped`."""
-        found = None if head is None else self._last_snapshot(head)
+        found = None if head is None else self.last_snapshot(head)
         while found is not None and _readable_state(found) is None:
             skipped.append(found.number)
             found = self._snapshot_below(found.timeline, found.number)
         return found
 
-    def last_snapshot(self, head: Version) -> int:
-        """Return the number of the last snapshot at or before a version, whether it can be read or not; 0 for none. No
-        state is read."""
-        found = self._last_snapshot(head)
-        return 0 if found is None else found.number
+    def last_snapshot(self, head: Version) -> Version | None:
+        """Return the last snapshot at or before a version, whether it can be read or not. No state is read."""
+        for version in self.log.ancestors(head):
+            if version.step == _SNAPSHOT:
+                return version
+            if version.step == _RESTORE:
+                try:
+                    return self.log.at(version.parent or version)
+                except NotFound:
+                    # The restored snapshot was pruned; the restore made an equal state.
+                    return version
+            before = _recorded_snapshot(version)
+            if before is not None:
+                try:
+                    return self.log.at(before) if before else None
+                except NotFound:
+                    return self._snapshot_below(version.timeline, before)
+        return None
 
     def snapshots(self) -> Iterator[Version]:
         """Yield all snapshots, newest first."""
@@ -263,7 +276,7 @@ class Project:
         """Return the head, if a scheduled snapshot of it is due. No state is read: checkers ask every few seconds."""
         every = self.control.read().config.every
         head = None if every is None else self.head()
-        last = None if head is None else self._last_snapshot(head)
+        last = None if head is None else self.last_snapshot(head)
         if head is None or every is None or last is None:
             return head
         at = int(last.at.timestamp() * 1_000_000)
@@ -363,24 +376,6 @@ class Project:
         except NotFound:
             return []
 
-    def _last_snapshot(self, head: Version) -> Version | None:
-        for version in self.log.ancestors(head):
-            if version.step == _SNAPSHOT:
-                return version
-            if version.step == _RESTORE:
-                try:
-                    return self.log.at(version.parent or version)
-                except NotFound:
-                    # The restored snapshot was pruned; the restore made an equal state.
-                    return version
-            before = _recorded_snapshot(version)
-            if before is not None:
-                try:
-                    return self.log.at(before) if before else None
-                except NotFound:
-                    return self._snapshot_below(version.timeline, before)
-        return None
-
     def _snapshot_below(self, timeline: int, number: int) -> Version | None:
         """Return the last snapshot before a version, on its timeline or the one that this started from, whether or not
         the versions between were pruned."""
@@ -404,7 +399,8 @@ class Project:
         recorded = _recorded_snapshot(head)
         if recorded is not None:
             return recorded
-        return self.last_snapshot(head)
+        found = self.last_snapshot(head)
+        return 0 if found is None else found.number
 
     def _merged(self, base: Base, state: Any, head: Version | None, resolve: Resolver | None) -> Any:
         """Return a state derived from an older version, merged with the changes made since."""

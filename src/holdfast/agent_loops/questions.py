@@ -81,7 +81,7 @@ class Questions:
     def __init__(self, engine: EngineContext) -> None:
         self._engine = engine
         #: What was shown last, by the versions that it was made from.
-        self._remembered: Mapping[tuple[str, str, int] | None, _Changes] = {}
+        self._remembered: Mapping[tuple[str, str, str] | None, _Changes] = {}
 
     def restore_or_ask(self, project: Project, reason: str, actor: str | None) -> Reply:
         """Decide about a loop that stopped, and execute the decision."""
@@ -323,7 +323,9 @@ class Questions:
         diff: list[str] = []
         try:
             head = project.head()
-            versions = None if head is None else (project.name, head.hash, project.last_snapshot(head))
+            versions = (
+                None if head is None else (project.name, head.hash, _hash_of(project.last_snapshot(head)))
+            )
             if (known := self._remembered.get(versions)) is not None:
                 return known
             last = project.last_good(head, [])
@@ -460,6 +462,10 @@ def _read_heads(project: Project) -> tuple[Version | None, Version | None, str |
         return head, project.last_good(head, []), None
     except BadData as error:
         return None, None, str(error)
+
+
+def _hash_of(version: Version | None) -> str:
+    return "" if version is None else version.hash
 
 
 def _task_number() -> int:

@@ -636,7 +636,6 @@ class LoopEngine:
 
     def _overview(self, project: Project) -> Reply:
         head, control = project.head(), project.control.read()
-        last = None if head is None else project.last_good(head, [])
         question = control.open_question
         waiting = "idle" if question is None else "waiting"
         return {
@@ -646,7 +645,7 @@ class LoopEngine:
             "loop": known_loop(head),
             "version": None if head is None else head.number,
             "updated": None if head is None else stamp(head.at),
-            "last_good": None if last is None else last.number,
+            "last_good": self._loops.last_good(project, head),
             "agents": self._loops.agents.running(project, control),
             "question_id": None if question is None else f"{project.control.id}#{question.number}",
             AUTORESUME: bool(control.config.loop_autoresume),
