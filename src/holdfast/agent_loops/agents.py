@@ -33,6 +33,7 @@ from holdfast.agent_loops.replies import Reply, failure, stamp
 from holdfast.errors import AlreadyRunning, InvalidCall, NotFound, StaleVersion
 from holdfast.execution import stopping
 from holdfast.execution.engine_context import EngineContext
+from holdfast.execution.lease import is_owner_alive
 from holdfast.execution.loops import StalledLoop
 from holdfast.model.checks import check_integer, check_text
 from holdfast.model.names import short
@@ -344,7 +345,7 @@ class Agents:
             running = control.agents.get(agent)
             if running is None:
                 return None, token
-            running.completing = project.now()
+            running.completing, running.completer = project.now(), self._engine.owner
             return Entry(BOOKKEEPING), running.token
 
         return project.control.change(change)
@@ -366,9 +367,10 @@ def _deadline_stamp(agent: Agent, beat: Beat | None) -> str | None:
 
 
 def _completing_until(agent: Agent) -> int:
-    """Return the time until which an agent must not be ended because it is completing; 0 if it is not
-    completing."""
-    return agent.completing + _COMPLETING if agent.completing else 0
+    """Return the time until which an agent must not be ended because it is completing; 0 if it is not completing, or
+    if the process that completes it has died."""
+    until = agent.completing + _COMPLETING
+    return until if agent.completing and is_owner_alive(agent.completer, until, 0) else 0
 
 
 def _stalled(control: Control, beats: Mapping[str, Beat], now: int) -> dict[str, Agent]:

@@ -72,6 +72,8 @@ class Agent(msgspec.Struct, omit_defaults=True):
     actor: str | None = None
     #: Time at which the save of its last snapshot started; 0 if it is not completing.
     completing: int = 0
+    #: The owner that saves it; empty in records of earlier versions.
+    completer: str = ""
 
 
 class EndedAgent(msgspec.Struct, omit_defaults=True):

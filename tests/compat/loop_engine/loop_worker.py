@@ -11,6 +11,7 @@ from typing import Any
 
 import holdfast
 from holdfast import Holdfast
+from holdfast.agent_loops.project import Project
 from holdfast.agent_loops.questions import Questions
 from holdfast.loops import LoopEngine
 
@@ -104,6 +105,19 @@ def decide(hf: Holdfast, engine: LoopEngine, question_id: str = "") -> None:
     engine.auto_restore_if_configured("p", "crash")
 
 
+def complete(hf: Holdfast, engine: LoopEngine) -> None:
+    """Start an agent, complete it, and hang before its snapshot is saved."""
+
+    def hang_instead(*_: object, **__: object) -> Any:
+        say("completing")
+        while True:
+            time.sleep(60)
+
+    engine.log_agent_start("p", "planner", timeout=5)
+    setattr(Project, "write", hang_instead)  # noqa: B010
+    engine.log_agent_complete("p", "planner")
+
+
 ROLES: dict[str, Callable[..., None]] = {
     "hang": hang,
     "check": check,
@@ -113,6 +127,7 @@ ROLES: dict[str, Callable[..., None]] = {
     "check_all_the_time": check_all_the_time,
     "recoveries": recoveries,
     "decide": decide,
+    "complete": complete,
 }
 
 if __name__ == "__main__":

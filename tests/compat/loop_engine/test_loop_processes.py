@@ -71,6 +71,19 @@ def test_killed_agent_is_found_and_its_changes_undone(engine: LoopEngine, file: 
     assert good(engine.log_agent_start("p", "planner"))["unfinished"] is None
 
 
+def test_agent_killed_while_its_snapshot_is_saved_is_found_in_time(
+    engine: LoopEngine, file: Path, clock: Clock
+) -> None:
+    engine.set_project_state("p", {"loop_count": 1})
+    with working(Worker(file, clock, "complete")) as (worker,):
+        assert worker.read_line() == "completing"
+        clock.forward(6)
+        assert engine.check_timeouts()["stalled"] == [], "the process lives, and saves it"
+        worker.kill()
+    (stalled,) = engine.check_timeouts()["stalled"]
+    assert stalled["agent"] == "planner"
+
+
 @pytest.mark.parametrize("by", ["configuration", "answer"])
 def test_decision_of_a_killed_process_is_executed_at_once(
     engine: LoopEngine, file: Path, clock: Clock, by: str
