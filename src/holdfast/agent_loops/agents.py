@@ -260,10 +260,11 @@ class Agents:
             for name, agent in control.agents.items()
         }
 
-    def end_stalled(self, project: Project) -> list[Reply]:
-        """End the stalled agents of a project, and restore or ask as configured; return one entry per agent."""
+    def end_stalled(self, project: Project, control: Control | None = None) -> list[Reply]:
+        """End the stalled agents of a project, and restore or ask as configured; return one entry per agent. `control`
+        is the record of the project, if it was just read."""
         heartbeats = AgentHeartbeats(self._engine, project.name)
-        if not self._stalled_now(project, project.control.read()):
+        if not self._stalled_now(project, control or project.control.read()):
             return []
 
         def change(
@@ -332,7 +333,8 @@ class Agents:
 
     def _stalled_now(self, project: Project, control: Control) -> dict[str, Agent]:
         """Return the agents that have stalled, by a record that was read."""
-        if not control.agents:
+        # A heartbeat makes a deadline later: most often none has to be read.
+        if not _stalled(control, {}, project.now()):
             return {}
         return _stalled(control, AgentHeartbeats(self._engine, project.name).read(), project.now())
 

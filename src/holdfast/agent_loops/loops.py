@@ -112,7 +112,7 @@ class AgentLoops:
         def check(project: Project) -> None:
             control = project.control.read()
             if control.agents:
-                found = self.agents.end_stalled(project)
+                found = self.agents.end_stalled(project, control)
                 if found:
                     is_restored = found[0]["result"]["status"] == "restored"
                     action = "recover" if is_restored else "stall"

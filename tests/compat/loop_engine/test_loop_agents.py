@@ -17,6 +17,7 @@ from holdfast.agent_loops.control import Agent, ControlLog
 from holdfast.agent_loops.project import Project
 from holdfast.agent_loops.questions import Questions
 from holdfast.agent_loops.states import States
+from holdfast.history.version import Version
 from holdfast.loops import LoopEngine
 
 
@@ -246,6 +247,33 @@ def test_heartbeats_keep_a_long_agent_from_stalling(project: LoopEngine, clock: 
     clock.forward(61)
     assert len(project.check_timeouts()["stalled"]) == 1
     assert refused(project.agent_progress("p", "never started"), "not_running")
+
+
+def test_check_before_a_deadline_reads_the_control_record_only(
+    hf: Holdfast, project: LoopEngine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkers look at all running projects every few seconds."""
+    project.log_agent_start("p", "planner", timeout=60)
+    clock.forward(40)
+    project.agent_progress("p", "planner")
+    monitor = hf.monitor()
+    assert monitor.look() == [], "the first check of a store also fills the index of questions"
+    read: list[str] = []
+    read_state = Version.read_state
+
+    def noted(version: Version) -> Any:
+        read.append(version.run)
+        return read_state(version)
+
+    monkeypatch.setattr(Version, "read_state", noted)
+    assert monitor.look() == []
+    assert read == ["loop/p/control"]
+    clock.forward(40)
+    read.clear()
+    assert monitor.look() == [], "its heartbeat was in time"
+    assert read == ["loop/p/control", "loop/p/beats"]
+    clock.forward(40)
+    assert [alert.run for alert in monitor.look()] == ["loop/p"]
 
 
 def test_heartbeats_take_little_space_and_are_not_in_the_audit(
