@@ -29,6 +29,7 @@ from holdfast.history.version import Version
 from holdfast.log import warn
 from holdfast.model.names import short
 from holdfast.model.public import Question
+from holdfast.model.records import RunRecord
 from holdfast.store.protocol import OpenQuestion, iter_runs
 
 #: The job that processes which check loops lead.
@@ -67,7 +68,7 @@ class AgentLoops:
         before = None if after is None else self._place(after)
         # A project has up to three runs.
         page = PAGE if wanted is None else min(3 * wanted + 3, PAGE)
-        for run in iter_runs(store, before=before, page=page, prefix=PREFIX):
+        for run in self._runs(before, page, is_short=wanted is not None):
             name = name_in_state_run(run.id)
             if name is None and (control := name_in(run.id)) is not None:
                 name = control if store.run(state_run(control)) is None else None
@@ -228,6 +229,18 @@ class AgentLoops:
     def handle(self, question_id: str, change: HandlingChange, actor: str | None) -> bool:
         """Change who is to answer an open question, and by when; return whether that changed."""
         return self.questions.handle(question_id, change, actor)
+
+    def _runs(self, before: int | None, page: int, *, is_short: bool) -> Iterator[RunRecord]:
+        """Yield the runs of all loops, newest first."""
+        store = self.engine.store
+        if is_short:
+            # For a list by prefix a store sorts all runs of loops. The newest runs of the store are often enough.
+            newest = store.runs(before=before, limit=page)
+            yield from (run for run in newest if run.id.startswith(PREFIX))
+            if len(newest) < page:
+                return
+            before = newest[-1].key
+        yield from iter_runs(store, before=before, page=page, prefix=PREFIX)
 
     def _place(self, project_id: str) -> int:
         """Return the key of the run by which a project is listed."""

@@ -272,9 +272,11 @@ def test_list_of_projects_reads_as_many_runs_as_it_needs(
         engine.save_loop_snapshot(f"p{number}", {"a": 0})
     store = hf.loops.engine.store
     runs, limits = store.runs, []
+    prefixes: list[str | None] = []
 
     def count(**how: Any) -> Any:
         limits.append(how["limit"])
+        prefixes.append(how.get("prefix"))
         return runs(**how)
 
     monkeypatch.setattr(store, "runs", count)
@@ -282,8 +284,15 @@ def test_list_of_projects_reads_as_many_runs_as_it_needs(
     good(engine.check_timeouts())
     assert min(limits) >= 5000
     limits.clear()
+    prefixes.clear()
     assert good(engine.get_projects(limit=2))["projects"] == ["p4", "p3"]
-    assert limits == [9]
+    assert (limits, prefixes) == ([9], [None]), "nothing is sorted"
+    for number in range(30):
+        hf.history(f"other-{number}").commit({})
+    assert good(engine.get_projects(limit=2))["projects"] == ["p4", "p3"]
+    assert good(engine.get_projects(limit=2, after="p3"))["projects"] == ["p2", "p1"]
+    last = good(engine.get_projects(limit=2, after="p1"))
+    assert (last["projects"], last["next"]) == (["p0"], None)
 
 
 def test_question_after_the_last_restore_says_what_limits_them(engine: LoopEngine) -> None:
