@@ -631,6 +631,14 @@ class TestAutomaticRestoration:
         hf.answer(question.id, "resume")
         assert project.auto_restore_if_configured(P, "crash")["status"] == "restored", "a person has decided"
 
+    def test_restores_of_another_hour_do_not_count(self, project: LoopEngine, clock: Clock) -> None:
+        """A loop that stalls from time to time is restored each time: only the restores of the last hour count."""
+        project.configure(P, loop_autoresume=True)
+        for _ in range(8):
+            project.log_agent_start(P, "writer", timeout=1)
+            clock.forward(1500)
+            assert project.check_timeouts()["auto_restored"] is True
+
     def test_callback_wakes_the_loop(self, hf: Holdfast, project: LoopEngine) -> None:
         """The user's loop is called back after each restore and answer, and reads a state that is in the store."""
         project.configure(P, loop_autoresume=True)

@@ -286,10 +286,12 @@ class TestSnapshotManager:
         with holdfast.open(":memory:") as hf:
             hf.history("w").commit({"n": 1})
             wrong: list[Any] = [None, 3, RunStore, Private(), object(), hf.history("w").head, hf.get("w"), hf]
-            for store in wrong:
-                with pytest.raises(InvalidCall):
-                    manager.create_snapshot("run-123", store)
-        assert manager.get_run_ids() == []
+            with SnapshotManager() as default:
+                for store in wrong:
+                    for each in (manager, default):
+                        with pytest.raises(InvalidCall):
+                            each.create_snapshot("run-123", store)
+                assert manager.get_run_ids() == default.get_run_ids() == []
 
     def test_damaged_snapshot_is_left_out(self, file: Path, caplog: pytest.LogCaptureFixture) -> None:
         """A damaged snapshot is left out and reported, and new ones are taken."""
@@ -309,6 +311,22 @@ class TestSnapshotManager:
             assert [each.n for each in manager.get_all_snapshots("r")] == [0, 2, 9]
             assert list(manager.get_damaged_snapshots("r")) == [2, 4]
         assert "snapshot 4 of run 'r' is damaged" in caplog.text
+
+    def test_damage_is_reported_by_a_manager_that_only_creates(
+        self, file: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A damaged snapshot is reported when the next one is taken, also if none was read."""
+        from database import Database
+
+        with SnapshotManager(10, file) as manager:
+            for number in range(2):
+                manager.create_snapshot("r", {"n": number})
+        with Database(file) as connection:
+            connection.execute("UPDATE journal SET pack = zeroblob(length(pack)) WHERE number = 2")
+        with SnapshotManager(10, file) as manager:
+            assert manager.create_snapshot("r", {"n": 9}) is not None
+            assert "snapshot 2 of run 'r' is damaged" in caplog.text
+            assert [each.n for each in manager.get_all_snapshots("r")] == [0, 9]
 
 
 class TestSnapshotSchema:
@@ -868,6 +886,15 @@ class TestPerformanceConsiderations:
             take(manager, run)
             assert manager.history(run.run_id).run_record().size - first < first / 10
 
+    def test_snapshots_are_compressed(self, file: Path) -> None:
+        """Snapshots of large workflows are compressed without being asked to."""
+        with SnapshotManager(10, file) as manager:
+            run = Run()
+            run.store.get_state().result = [f"a sentence that resembles number {n}" for n in range(5_000)]
+            take(manager, run)
+            text = json.dumps(run.store.get_state().result)
+            assert manager.history(run.run_id).run_record().size < len(text) / 4
+
     def test_snapshots_from_asyncio(self, manager: SnapshotManager) -> None:
         """A snapshot can be taken in a thread, so that an event loop does not wait for the disk."""
         run = Run()
@@ -928,6 +955,16 @@ class TestFromCustomRecoverySystems:
 
 class TestCommonIssues:
     """Common Issues"""
+
+    def test_failed_validation_says_where(self, manager: SnapshotManager) -> None:
+        """Unlike the original, which says only that a snapshot is invalid, the problem has its place."""
+        document = json.loads(manager.export_snapshot(take(manager, Run())))
+        for name, place in (("at", "at"), ("run", "run"), ("state", "checksum")):
+            found = validate_snapshot({**document, name: 3})
+            assert not found
+            assert place in found.problems[0], found.problems
+        found = validate_snapshot(kaiban_document(logs=[{"type": "status", "status": "done"}]))
+        assert "logs[0].status" in found.problems[0]
 
     def test_ids_must_match(self, manager: SnapshotManager) -> None:
         """Unlike the original, a snapshot of another run or workflow is refused, and nothing is changed."""

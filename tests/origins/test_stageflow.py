@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import dataclasses
 import datetime as dt
 import gc
@@ -194,7 +195,7 @@ class TestCheckpointRestore:
         """A history that was marked as paused keeps its state and its status until it is continued."""
         log = hf.history("r")
         log.commit({"n": 1}, status="paused")
-        assert [run.id for run in hf.runs(status="paused")] == ["r"]
+        assert ([run.id for run in hf.runs(status="paused")], hf.get("r").state) == (["r"], {"n": 1})
         log.commit({"n": 2}, status="running")
         assert [run.id for run in hf.runs(status="paused")] == []
 
@@ -212,6 +213,16 @@ class TestTransactionGuarantees:
         with pytest.raises(UnifiedStageExecutionError):
             execute(chain("plan", "act", act=half), hf, "r", input_text="kelp")
         assert "half" not in snapshot_of(hf.history("r").head).metadata
+
+    def test_constraints_are_checked(self, hf: Holdfast) -> None:
+        """A state that breaks a constraint of the schema is refused with its path, and is not recorded."""
+        schema = {"properties": {"budget": {"type": "integer", "minimum": 0}}, "required": ["budget"]}
+        log = hf.history("r", schema=schema)
+        log.commit({"budget": 3})
+        for state in ({"budget": -1}, {"budget": "3"}, {}):
+            with pytest.raises(holdfast.InvalidState, match="budget"):
+                log.commit(state)
+        assert (log.head.number, log.head.state) == (1, {"budget": 3})
 
     def test_effects_are_compensated_in_reverse(self, hf: Holdfast) -> None:
         """A rollback undoes the effects of the steps behind it, the newest first."""
@@ -388,14 +399,17 @@ class TestHypothesis4:
         seen: list[Any] = []
 
         def change(ctx: StageContext) -> None:
-            seen.append(dict(ctx.snapshot.metadata))
+            seen.append(copy.deepcopy(ctx.snapshot.metadata))
             ctx.snapshot.metadata["changed"] = True
+            ctx.snapshot.metadata["nested"]["list"].append(2)
 
         pipeline = Pipeline(name="parallel")
         for name in ("a", "b", "c"):
             pipeline = pipeline.with_stage(name, stage(name, change), StageKind.WORK)
-        execute(pipeline, hf, "r", metadata={"n": 1})
-        assert seen == [{"n": 1}] * 3
+        metadata = {"n": 1, "nested": {"list": [1]}}
+        execute(pipeline, hf, "r", metadata=metadata)
+        assert seen == [{"n": 1, "nested": {"list": [1]}}] * 3
+        assert metadata == {"n": 1, "nested": {"list": [1]}}
 
     def test_concurrent_changes_are_merged_or_refused(self, hf: Holdfast) -> None:
         """Changes of different places are all kept; two changes of one place are an error that names it."""
@@ -470,12 +484,14 @@ class TestRiskAnalysis:
     """Risk Analysis"""
 
     def test_silent_corruption_is_detected(self, tmp_path: Path) -> None:
-        """Unlike the original, a stored state that was changed behind its back is never served: its hash fails."""
+        """Unlike the original, a stored state that was changed behind its back is never served: its hash fails, also if
+        it was replaced by a state that can be read."""
         with holdfast.open(tmp_path / "runs.db") as hf:
             for number in range(3):
                 hf.history("r").commit({"n": number, "text": f"{number} " * 100})
         with Database(tmp_path / "runs.db") as database:
-            database.execute("UPDATE journal SET pack = zeroblob(length(pack)) WHERE number = 2")
+            changed = "UPDATE journal SET pack = (SELECT pack FROM journal WHERE number = 1) WHERE number = 2"
+            assert database.change(changed) == 1
         with holdfast.open(tmp_path / "runs.db") as hf:
             with pytest.raises(CorruptVersion, match="version 2"):
                 hf.version("r@2").state  # noqa: B018
@@ -508,8 +524,10 @@ class TestRiskAnalysis:
         log = hf.history("r")
         seen = log.commit({"n": 1})
         log.commit({"n": 2})
-        with pytest.raises(holdfast.StaleVersion):
-            log.commit({"n": 3}, expected=seen)
+        for expected in (seen, seen.number):
+            with pytest.raises(holdfast.StaleVersion):
+                log.commit({"n": 3}, expected=expected)
+        assert log.head.state == {"n": 2}
 
     def test_memory_of_readers_is_bounded(self, hf: Holdfast) -> None:
         """A process that reads every version of a long history one after another keeps a bounded part of them."""
@@ -571,23 +589,24 @@ class TestSuccessCriteria:
         log = hf.history("r")
         log.commit({"a": 0, "b": 0})
         stop = threading.Event()
-        torn: list[Any] = []
 
-        def read() -> None:
+        def read() -> list[tuple[int, int]]:
+            seen = []
             while not stop.is_set():
                 state = hf.history("r").head.state
-                if state["a"] != state["b"]:
-                    torn.append(holdfast.thaw(state))
+                seen.append((state["a"], state["b"]))
+            return seen
 
-        readers = [threading.Thread(target=read) for _ in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            readers = [pool.submit(read) for _ in range(4)]
+            try:
+                for number in range(60):
+                    log.commit({"a": number, "b": number})
+            finally:
+                stop.set()
         for reader in readers:
-            reader.start()
-        for number in range(60):
-            log.commit({"a": number, "b": number})
-        stop.set()
-        for reader in readers:
-            reader.join()
-        assert torn == []
+            seen = reader.result()
+            assert [one for one, _ in seen] == sorted(two for _, two in seen)
         assert hf.verify()
 
     def test_growth_of_memory_and_disk_under_load_is_predictable(self, hf: Holdfast) -> None:
