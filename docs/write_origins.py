@@ -2,7 +2,10 @@
 claims, as it holds in Holdfast, and the test that shows it.
 
     python docs/write_origins.py            write the tables
-    python docs/write_origins.py --check    exit with 1 if a table is not current, or a test says nothing
+    python docs/write_origins.py --check    exit with 1 if a table is not current
+
+A test without a docstring, one that asserts nothing and one that is always skipped show no claim: both commands refuse
+them.
 
 The tests are the source. A class of `tests/origins/test_NAME.py` is a section of the document, its docstring the
 section's title; a test of the class is a claim, which the first paragraph of its docstring states. A page has the
@@ -26,6 +29,10 @@ from pathlib import Path
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
+#: Calls that fail if something does not hold, as an `assert` does.
+_CHECKS = {"pytest.raises", "until"}
+#: Marks with which a test says nothing. `skipif` depends on the machine.
+_SKIPPED = {"skip", "xfail"}
 _PART = re.compile(r"(?P<start><!-- claims: (?P<path>[\w/.-]+) -->\n).*?(?P<end><!-- end -->)", re.S)
 
 
@@ -43,7 +50,7 @@ def main(arguments: list[str]) -> int:
             stale.append(f"{path.relative_to(ROOT)} is not current: run python docs/write_origins.py")
         else:
             path.write_text(after)
-    for test in sorted(set((ROOT / "tests" / "origins").glob("test_*.py")) - written):
+    for test in sorted(set((ROOT / "tests" / "origins").rglob("test_*.py")) - written):
         stale.append(f"{test.relative_to(ROOT)} is in no page: add its claims to a page of docs/coming-from")
     for line in stale:
         print(line, file=sys.stderr)
@@ -70,6 +77,7 @@ def claims(test: Path) -> Iterator[tuple[str, str, str]]:
         section = _stated(test, node)
         for each in node.body:
             if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and each.name.startswith("test_"):
+                _check_shown(test, each)
                 yield section, _stated(test, each), f"`{each.name}`"
                 section = ""
 
@@ -80,6 +88,21 @@ def _stated(test: Path, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunction
     if not text:
         raise SystemExit(f"{test.name}: {node.name} has no docstring: state the section, or the claim")
     return " ".join(text.split())
+
+
+def _check_shown(test: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+    """Refuse a test that shows nothing."""
+    marks = {
+        part.attr
+        for mark in node.decorator_list
+        for part in ast.walk(mark)
+        if isinstance(part, ast.Attribute)
+    }
+    if marks & _SKIPPED:
+        raise SystemExit(f"{test.name}: {node.name} is skipped, or may fail: it shows no claim")
+    called = {ast.unparse(part.func) for part in ast.walk(node) if isinstance(part, ast.Call)}
+    if not called & _CHECKS and not any(isinstance(part, ast.Assert) for part in ast.walk(node)):
+        raise SystemExit(f"{test.name}: {node.name} asserts nothing: it shows no claim")
 
 
 def _cell(text: str) -> str:

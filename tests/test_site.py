@@ -189,7 +189,7 @@ def test_claims_check_finds_a_stale_table_and_a_module_without_one(tmp_path: Pat
     writer.write_text((ROOT / "docs" / "write_origins.py").read_text())
     claim = (
         'class TestOverview:\n    """Overview"""\n\n'
-        '    def test_it(self) -> None:\n        """A | holds\n        here.\n\n        More."""\n'
+        '    def test_it(self) -> None:\n        """A | holds\n        here.\n\n        More."""\n        assert here\n'
     )
     (tests / "test_thing.py").write_text(claim)
     page.write_text("before\n<!-- claims: tests/origins/test_thing.py -->\nstale\n<!-- end -->\nafter\n")
@@ -212,5 +212,16 @@ def test_claims_check_finds_a_stale_table_and_a_module_without_one(tmp_path: Pat
     (tests / "test_other.py").write_text(claim)
     assert run("--check")[0] == 1
     (tests / "test_other.py").unlink()
-    (tests / "test_thing.py").write_text(claim.replace('"""A', '"""\n\n'))
+    (tests / "below").mkdir()
+    (tests / "below" / "test_more.py").write_text(claim)
     assert run("--check")[0] == 1
+    (tests / "below" / "test_more.py").unlink()
+    for saying_nothing, problem in (
+        (re.sub(r'        """A.*?"""\n', "", claim, flags=re.S), "has no docstring"),
+        (claim.replace("assert here", "here()"), "asserts nothing"),
+        (claim.replace("    def", "    @pytest.mark.skip\n    def"), "is skipped"),
+        (claim.replace("    def", '    @pytest.mark.xfail(reason="later")\n    def'), "may fail"),
+    ):
+        (tests / "test_thing.py").write_text(saying_nothing)
+        code, text = run("--check")
+        assert (code, problem in text) == (1, True), text
