@@ -562,8 +562,8 @@ class LoopEngine:
     @reported
     def get_overview(self, *, limit: int = 50, after: str | None = None) -> Reply:
         """Return a page of projects, newest first: the run that has the state, loop, version, running agents with
-        their deadlines, the id of the open question, and whether the project is `running` (it has agents),
-        `waiting` for an answer, or `idle`."""
+        their deadlines, the id of the open question, and whether the project is `waiting` for an answer,
+        `running` (it has agents), or `idle`."""
         found, following = self._page(limit, after)
         projects = []
         for project in found:
@@ -637,11 +637,10 @@ class LoopEngine:
     def _overview(self, project: Project) -> Reply:
         head, control = project.head(), project.control.read()
         question = control.open_question
-        waiting = "idle" if question is None else "waiting"
         return {
             "project_id": project.id,
             "run": project.log.id,
-            "status": "running" if control.agents else waiting,
+            "status": "waiting" if question is not None else "running" if control.agents else "idle",
             "loop": known_loop(head),
             "version": None if head is None else head.number,
             "updated": None if head is None else stamp(head.at),

@@ -183,6 +183,7 @@ def test_overview_shows_what_each_project_does(hf: Holdfast, engine: LoopEngine,
     engine.log_agent_start("running", "writer", timeout=60)
     engine.set_project_state("waiting", {"loop_count": "odd"})
     question = engine.auto_restore_if_configured("waiting", "crash")["question_id"]
+    engine.log_agent_start("waiting", "writer", timeout=60)
     engine.configure("bare", loop_autoresume=True)
     found = {each["project_id"]: each for each in engine.get_overview()["projects"]}
     assert {name: each["status"] for name, each in found.items()} == {
