@@ -44,6 +44,8 @@ export class ApiError extends Error {
   }
 }
 
+export const isMissing = (error: unknown): boolean => error instanceof ApiError && error.status === 404;
+
 /** Limits or spending of a run, its children included: cost, tokens, steps, seconds. */
 export type Spending = Record<string, number>;
 
@@ -122,6 +124,7 @@ const get = <T>(path: string, query: Query = {}, signal?: AbortSignal) => ask<T>
 /** An id as a part of a path. Browsers resolve `.` and `..` as folders, even percent-encoded. */
 function name(id: string): string {
   if (id === "." || id === "..") throw new ApiError(0, "The page cannot address this name", `A URL cannot have a part '${id}'. Use the command line.`);
+  if (/\p{Surrogate}/u.test(id)) throw new ApiError(0, "The page cannot address this name", "It is not valid Unicode. Use the command line.");
   return encodeURIComponent(id);
 }
 
@@ -159,13 +162,15 @@ export const statusesOf = (show: string): string[] => (show === "needs" ? [] : s
 export const runs = ({ show, ...wanted }: RunsWanted, page: { limit: number; after: string | null }, signal?: AbortSignal) =>
   get<{ runs: Run[]; next: string | null }>("runs", { status: statusesOf(show), asking: show === "needs" || null, ...wanted, ...page }, signal);
 
-/** The number of runs for each chip. */
+/** The most runs that ask that are counted. */
+export const ASKING = 100;
+const ASKS: RunsWanted = { show: "needs", search: "", workflow: "", tag: "", since: "" };
+
+/** The number of runs for each chip; at most `ASKING` for those that ask. */
 export async function counts(): Promise<Record<string, number>> {
-  const [{ statuses }, open] = await Promise.all([stats(), inbox({})]);
+  const [{ statuses }, asking] = await Promise.all([stats(), runs(ASKS, { limit: ASKING, after: null })]);
   const held = HELD.reduce((sum, status) => sum + (statuses[status] ?? 0), 0);
-  // Lists of runs leave out the runs in which loops ask.
-  const asking = open.filter((question) => question.kind !== "loop");
-  return { ...statuses, held, needs: new Set(asking.map((question) => question.run)).size };
+  return { ...statuses, held, needs: asking.runs.length };
 }
 
 export const run = (id: string, signal?: AbortSignal) => get<RunWhole>(`runs/${name(id)}`, { cut: true }, signal);
@@ -288,8 +293,19 @@ export const assign = (id: string, how: Assignment) => ask<Question>("POST", `in
 export const answer = async (id: string, how: { value: unknown; to?: number; keep?: string[] }) =>
   awaitTask(await ask<Task>("POST", `inbox/${name(id)}/answer`, {}, how));
 
-export const loops = (page: { limit: number; after: string | null }, signal?: AbortSignal) =>
-  get<{ projects: (Loop | BrokenLoop)[]; next: string | null }>("loops", page, signal);
+interface LoopPage {
+  projects: (Loop | BrokenLoop)[];
+  next: string | null;
+}
+
+export async function loops(page: { limit: number; after: string | null }, signal?: AbortSignal): Promise<LoopPage> {
+  const found = await get<LoopPage>("loops", page, signal);
+  return { ...found, projects: found.projects.map((each) => ({ ...each, project_id: plain(each.project_id) })) };
+}
+
+/** A text of a reply. One that is not valid Unicode is sent in another form, with its escapes. */
+const plain = (text: string | { value: string }): string => (typeof text === "string" ? text : text.value);
+
 export const loop = (id: string, signal?: AbortSignal) => get<LoopWhole>(`loops/${name(id)}`, {}, signal);
 export const snapshots = (id: string, limit: number, signal?: AbortSignal) => get<Snapshots>(`loops/${name(id)}/snapshots`, { limit }, signal);
 export const audit = (id: string, limit: number, signal?: AbortSignal) =>

@@ -6,7 +6,7 @@ import { useRef, useState } from "preact/hooks";
 import * as api from "./api";
 import { Changes } from "./diff";
 import { useWalk } from "./keys";
-import { useEvents } from "./live";
+import { useEvents, useLooking } from "./live";
 import { type Loaded, useLoaded } from "./loaded";
 import { ConfigureDialog, ResetDialog, RestoreDialog, SaveDialog } from "./loop_actions";
 import { stateRunOf } from "./loop_names";
@@ -46,6 +46,8 @@ export function LoopView({ route }: { route: Route }) {
     audit.again();
     asked.again();
   };
+  // A project that is deleted sends no event.
+  useLooking(!api.isMissing(loop.error), loop.again);
   useEvents((events) => {
     const mine = events.filter((event) => run !== undefined && stateRunOf(event.run) === run);
     if (events.length > 0 && mine.length === 0) return;
@@ -54,7 +56,7 @@ export function LoopView({ route }: { route: Route }) {
     else refresh();
   });
   useWalk("button.snapshot-row");
-  if (loop.error !== null && loop.value === undefined) return <ErrorNote error={loop.error} retry={loop.again} />;
+  if (loop.error !== null && (loop.value === undefined || api.isMissing(loop.error))) return <ErrorNote error={loop.error} retry={loop.again} />;
   if (loop.value === undefined) return <Loading what={`reading ${id}…`} />;
   const { project, config, ended } = loop.value;
   const list = snapshots.value?.snapshots ?? [];
@@ -145,7 +147,7 @@ async function versionsOf(run: string, signal: AbortSignal): Promise<Version[]> 
   try {
     return (await api.lineage(run, VERSIONS, signal)).versions;
   } catch (error) {
-    if (error instanceof api.ApiError && error.status === 404) return [];
+    if (api.isMissing(error)) return [];
     throw error;
   }
 }
@@ -157,10 +159,10 @@ function Answer({ children }: { children: ComponentChildren }) {
   return useMay("operator") ? <>{children}</> : null;
 }
 
-/** A status: an agent that is overdue and an open question come before the rest. */
+/** A status: an agent that is overdue comes before the rest. */
 export function statusOf(loop: Loop, now: number): string {
   if (Object.values(loop.agents).some((agent) => isPast(agent.deadline, now))) return "overdue";
-  return loop.question_id === null ? loop.status : "waiting";
+  return loop.status;
 }
 
 function Head({ loop }: { loop: Loop }) {
@@ -168,7 +170,7 @@ function Head({ loop }: { loop: Loop }) {
   const mayAct = useMay("operator");
   const status = statusOf(loop, now);
   const said = [
-    `loop ${loop.loop.toLocaleString("en")}`,
+    loop.loop === null ? "the state cannot be read" : `loop ${loop.loop.toLocaleString("en")}`,
     loop.version === null ? "no state" : `version ${loop.version}`,
     ...(loop.updated === null ? [] : [`changed ${age(loop.updated, now)}`]),
   ];
@@ -177,7 +179,7 @@ function Head({ loop }: { loop: Loop }) {
       <a href={href("loops")} class="soft" aria-label="All loops">
         ‹
       </a>
-      <h1>{loop.project_id}</h1>
+      <h1 title={loop.project_id}>{loop.project_id}</h1>
       <span class={`status ${status}`}>{status}</span>
       <span class="soft">{said.join(" · ")}</span>
       <div class="actions">

@@ -85,7 +85,7 @@ function Row({ loop, now }: { loop: Loop | BrokenLoop; now: number }) {
       </span>
       <span class={`status ${status}`}>{status}</span>
       <span class={status === "overdue" ? "late" : "soft"}>{agentsOf(loop, now)}</span>
-      <span class="number">{loop.loop.toLocaleString("en")}</span>
+      <span class="number">{loop.loop?.toLocaleString("en") ?? "—"}</span>
       <span class="number">{loop.version ?? "—"}</span>
       <span class="number">{loop.last_good ?? "—"}</span>
       <span class="soft stall">{loop.loop_autoresume ? "restores" : "asks"}</span>
@@ -95,13 +95,18 @@ function Row({ loop, now }: { loop: Loop | BrokenLoop; now: number }) {
 }
 
 /** The running agents, with the first deadline. */
-function agentsOf({ agents }: Loop, now: number): string {
+function agentsOf({ agents }: Loop, now: number) {
   const names = Object.keys(agents);
   if (names.length === 0) return "no running agents";
   const deadlines = Object.values(agents).flatMap(({ deadline }) => deadline ?? []).sort((a, b) => Date.parse(a) - Date.parse(b));
   const who = names.length === 1 ? names[0] : count(names.length, "agent");
-  if (deadlines[0] === undefined) return `${who}, no timeout`;
-  return `${who}, ${isPast(deadlines[0], now) ? "" : "deadline "}${until(deadlines[0], now)}`;
+  const when = deadlines[0] === undefined ? "no timeout" : `${isPast(deadlines[0], now) ? "" : "deadline "}${until(deadlines[0], now)}`;
+  // A name with characters that change the direction of text changes only its own.
+  return (
+    <>
+      <bdi>{who}</bdi>, {when}
+    </>
+  );
 }
 
 function FirstLoop() {

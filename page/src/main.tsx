@@ -2,7 +2,7 @@
 
 import "./style/index.css";
 
-import { render } from "preact";
+import { Component, type ComponentChildren, render } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 
 import * as api from "./api";
@@ -12,13 +12,14 @@ import { Inbox } from "./inbox";
 import { useKeys } from "./keys";
 import { useEvents, useLink } from "./live";
 import { Loops } from "./loops";
-import { Empty } from "./notes";
+import { Empty, ErrorNote } from "./notes";
 import { href, type Route, useRoute } from "./route";
 import { RunView } from "./run";
 import { Runs } from "./runs";
 import { serial } from "./serial";
 import { type Session, SessionContext } from "./session";
 import { Storage } from "./storage";
+import { upTo } from "./words";
 
 const VIEWS = [
   ["runs", "Runs"],
@@ -53,7 +54,7 @@ function Page() {
   });
   useKeys({ "?": () => setHelp(true) });
   useEffect(() => {
-    document.title = `${waiting ? `(${waiting}) ` : ""}${route.name || VIEWS.find(([view]) => view === route.view)?.[1] || ""} · Holdfast`;
+    document.title = `${waiting ? `(${upTo(waiting, api.QUESTIONS)}) ` : ""}${route.name || VIEWS.find(([view]) => view === route.view)?.[1] || ""} · Holdfast`;
   }, [route.name, route.view, waiting]);
   const current = route.view === "run" ? "runs" : route.view;
   return (
@@ -67,7 +68,7 @@ function Page() {
           {VIEWS.map(([view, label]) => (
             <a key={view} href={href(view)} aria-current={current === view ? "page" : undefined}>
               {label}
-              {view === "inbox" && waiting > 0 && <span class="badge">{waiting < api.QUESTIONS ? waiting : `${waiting}+`}</span>}
+              {view === "inbox" && waiting > 0 && <span class="badge">{upTo(waiting, api.QUESTIONS)}</span>}
             </a>
           ))}
         </nav>
@@ -88,11 +89,27 @@ function Page() {
         </div>
       )}
       <SessionContext.Provider value={session}>
-        <View route={route} />
+        <Boundary key={`${route.view}/${route.name}`}>
+          <View route={route} />
+        </Boundary>
       </SessionContext.Provider>
       {help && <Help onClose={() => setHelp(false)} />}
     </>
   );
+}
+
+/** Shows the error of a view that cannot be drawn, instead of an empty page. */
+class Boundary extends Component<{ children: ComponentChildren }, { error: unknown }> {
+  state = { error: null };
+
+  static getDerivedStateFromError(error: unknown) {
+    return { error };
+  }
+
+  render() {
+    if (this.state.error === null) return this.props.children;
+    return <ErrorNote error={this.state.error} retry={() => this.setState({ error: null })} />;
+  }
 }
 
 function View({ route }: { route: Route }) {

@@ -20,6 +20,9 @@ export function parse(hash: string): Route {
   return { view: view || "runs", name: decoded(rest.join("/")), choices: Object.fromEntries(new URLSearchParams(query)) };
 }
 
+/** A lone surrogate, which a URL cannot have. Such a name may be shown, but not addressed. */
+const LONE = /\p{Surrogate}/gu;
+
 /** The URL of a view, without empty choices. */
 export function href(view: string, name = "", choices: Record<string, string | number | null | undefined> = {}): string {
   const query = new URLSearchParams();
@@ -27,7 +30,7 @@ export function href(view: string, name = "", choices: Record<string, string | n
     if (value !== null && value !== undefined && value !== "") query.set(key, String(value));
   }
   const tail = query.size ? `?${query}` : "";
-  return `#/${view}${name ? `/${encodeURIComponent(name)}` : ""}${tail}`;
+  return `#/${view}${name ? `/${encodeURIComponent(name.replace(LONE, "\ufffd"))}` : ""}${tail}`;
 }
 
 /** Go to a view. `replace` adds no entry to the browser history: for changes while typing or sliding. */

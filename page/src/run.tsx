@@ -155,7 +155,7 @@ function Head({ run, version, wanted, onDone }: HeadProps) {
         <a href={href("runs")} class="soft" aria-label="All runs">
           ‹
         </a>
-        <h1>{run.id}</h1>
+        <h1 title={run.id}>{run.id}</h1>
         <span class={`status ${run.status}`}>{run.status}</span>
         <span class="soft">{said.filter(Boolean).join(" · ")}</span>
         {limits.length > 0 && <span class="soft">limits: {limits.join(" · ")}</span>}

@@ -16,7 +16,7 @@ import { serial } from "./serial";
 import { SessionContext } from "./session";
 import type { Run } from "./types";
 import { VirtualList } from "./virtual";
-import { age, size } from "./words";
+import { age, size, upTo } from "./words";
 
 const PAGE = 200;
 const COUNT_EVERY = 2_000;
@@ -87,7 +87,7 @@ export function Runs({ route }: { route: Route }) {
               onClick={() => choose({ show: show === chip.name ? null : chip.name }, false)}
             >
               {chip.label}
-              {counts[chip.name] !== undefined && <b>{counts[chip.name]?.toLocaleString("en")}</b>}
+              {counts[chip.name] !== undefined && <b>{counted(chip.name, counts[chip.name] ?? 0)}</b>}
             </button>
           ))}
         </div>
@@ -135,6 +135,8 @@ export function Runs({ route }: { route: Route }) {
     </main>
   );
 }
+
+const counted = (chip: string, found: number): string => (chip === "needs" ? upTo(found, api.ASKING) : found.toLocaleString("en"));
 
 function Row({ run, now, chosen }: { run: Run; now: number; chosen: boolean }) {
   return (

@@ -54,7 +54,7 @@ export function StalledDetails({ question, now }: { question: Question; now: num
           </>
         )}
         <dt>last good version</dt>
-        <dd>{details.version ? <a href={versionLink(question, details.version)}>{details.version}</a> : "none: no snapshot was saved"}</dd>
+        <dd>{details.version ? <a href={versionLink(question, details.version)}>{details.version}</a> : "none that can be read"}</dd>
         {details.restores ? (
           <>
             <dt>recoveries</dt>
@@ -70,7 +70,7 @@ export function StalledDetails({ question, now }: { question: Question; now: num
       )}
       {details.diff && details.diff.length > 0 && (
         <details>
-          <summary>changes since version {details.version}</summary>
+          <summary>{details.version ? `changes since version ${details.version}` : "changes"}</summary>
           <pre>{details.diff.join("\n")}</pre>
         </details>
       )}

@@ -280,7 +280,8 @@ export interface Loop {
   /** The run that has its state. */
   run: string;
   status: "running" | "waiting" | "idle";
-  loop: number;
+  /** Null if its state cannot be read. */
+  loop: number | null;
   version: number | null;
   updated: string | null;
   /** The version of the last good snapshot. */

@@ -17,6 +17,9 @@ export function age(at: string, now: number): string {
   return `${Math.floor(seconds)} s ago`;
 }
 
+/** A count that stops at a limit: `100+`. */
+export const upTo = (found: number, most: number): string => (found < most ? found.toLocaleString("en") : `${most.toLocaleString("en")}+`);
+
 /** Until when: `in 3 m 20 s`, or `overdue by 4 s`. */
 export function until(at: string, now: number): string {
   const seconds = Math.round((Date.parse(at) - now) / 1000);
