@@ -23,6 +23,8 @@ from holdfast.loops import LoopEngine
 from holdfast.web.operation import Role
 from patience import until
 
+pytest_plugins = ["postgres_fixtures"]
+
 P = "my_project_123"
 CRASHES = ("timeout", "crash", "freeze", "operator intervention")
 
@@ -50,9 +52,11 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "loops.db"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def hf(request: pytest.FixtureRequest, file: Path, clock: Clock) -> Iterator[Holdfast]:
     where = ":memory:" if request.param == "memory" else file
+    if request.param == "postgres":
+        where = request.getfixturevalue("url")
     with holdfast.open(where, durability="fast", clock=clock, redact=["*api_key*"]) as opened:
         yield opened
 

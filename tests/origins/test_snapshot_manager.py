@@ -34,6 +34,8 @@ from holdfast.snapshots import (
 )
 from patience import until
 
+pytest_plugins = ["postgres_fixtures"]
+
 
 class RunStatus(enum.StrEnum):
     PENDING = "PENDING"
@@ -93,9 +95,12 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "snapshots.db"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def manager(request: pytest.FixtureRequest, file: Path) -> Iterator[SnapshotManager]:
-    with SnapshotManager(10, None if request.param == "memory" else file, strict=True) as made:
+    where = None if request.param == "memory" else file
+    if request.param == "postgres":
+        where = request.getfixturevalue("url")
+    with SnapshotManager(10, where, strict=True) as made:
         yield made
 
 
