@@ -651,6 +651,27 @@ class TestCoreInfrastructure:
         run = hf.run(tries)
         assert (run.result, run.history().versions(step="cas_flaky")[0].attempt) == (3, 3)
 
+    @pytest.mark.parametrize("error", [ValueError, KeyError, TypeError, ZeroDivisionError, AttributeError])
+    def test_mistakes_are_not_tried_again(self, hf: Holdfast, error: type[Exception]) -> None:
+        """Only errors that may pass are tried again: a wrong value or a mistake in the program fails the step at
+        once."""
+        made: list[int] = []
+
+        with isolated_definitions():
+
+            @step(name="cas_wrong", retry=Retry(3, delay=0.001))
+            def wrong() -> None:
+                made.append(1)
+                raise error("wrong")
+
+            @workflow(name="cas_mistake")
+            def mistake() -> None:
+                wrong()
+
+            with pytest.raises(error):
+                hf.run(mistake)
+        assert len(made) == 1
+
     def test_event_starts_a_workflow(self, hf: Holdfast) -> None:
         """As the original plans it: an event of one workflow starts another, once, with the event as its argument."""
         with isolated_definitions():

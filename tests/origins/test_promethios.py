@@ -465,6 +465,22 @@ class TestSaving:
         assert max(sizes[1:]) <= sizes[1] + 20
         assert sum(sizes) < 100 * 500, "what did not change is stored once"
 
+    def test_any_text_is_a_project_of_its_own(self, hf: Holdfast, engine: LoopEngine) -> None:
+        """A project id is any text, and never the name of another project, a run or a file."""
+        ids = [
+            ".", "..", "...", "../../etc/passwd", "a/b", "a%2Fb", "a b", " a b", "%", "head", "control", "p/control",
+            "p", "p/beats", "\0", "\x1b[31m", "名前", "\u202e", "'; DROP TABLE run; --", "<script>", "x" * 10_000,
+            "x" * 9_999 + "y",
+        ]  # fmt: skip
+        for number, project in enumerate(ids):
+            assert engine.save_loop_snapshot(project, {"loop_count": number})["status"] == "saved", project
+        assert engine.get_projects()["projects"] == ids[::-1]
+        for number, project in enumerate(ids):
+            engine.update_project_state(project, {"loop_count": -1})
+            assert engine.restore_last_snapshot(project)["loop"] == number
+        assert len(hf.runs(limit=100)) == len(ids)
+        assert hf.verify().ok
+
     def test_state_that_is_not_a_dict_is_refused(self, project: LoopEngine) -> None:
         """A state that is not a dict is an error in the result, and changes nothing."""
         before = state_of(project)
@@ -997,6 +1013,16 @@ class TestFuture:
         clock.forward(8 * 86_400)
         engine.prune(P, Retention(within=timedelta(days=7)))
         assert [each["loop"] for each in engine.get_snapshot_history(P)["snapshots"]] == [2, 9]
+
+    def test_pruning_keeps_an_old_snapshot_that_was_restored(self, engine: LoopEngine) -> None:
+        """After a restore the last good snapshot is an old one, and stays."""
+        for loop in range(10):
+            engine.save_loop_snapshot(P, {"loop_count": loop})
+        engine.restore_snapshot(P, 3)
+        assert engine.prune(P, Retention(last=2))["status"] == "pruned"
+        assert [each["loop"] for each in engine.get_snapshot_history(P)["snapshots"]] == [2, 8, 9]
+        engine.update_project_state(P, {"loop_count": 7})
+        assert engine.restore_last_snapshot(P)["loop"] == 2
 
     def test_differential_snapshots(self, engine: LoopEngine) -> None:
         """A snapshot stores only what differs from the state before."""

@@ -630,6 +630,26 @@ class TestErrorRecovery:
             manager.restore_from_snapshot("run-123", store, snapshot)
         assert vars(store) == was
 
+    def test_restore_by_a_setter_is_all_or_nothing(self, manager: SnapshotManager) -> None:
+        """A store whose `set_state` fails half-way gets its state of before again."""
+
+        class Setting(Holder):
+            def set_state(self, fields: dict[str, Any]) -> None:
+                for name, value in fields.items():
+                    if value == "bad":
+                        raise ValueError("no")
+                    setattr(self._state, name, value)
+
+        run = Run()
+        run.start("x")
+        run.store.get_state().result = "bad"
+        snapshot = take(manager, run)
+        store = Setting(RunStore())
+        was = dict(vars(store.get_state()))
+        with pytest.raises(InvalidSnapshot, match="is unchanged"):
+            manager.restore_from_snapshot("run-123", store, snapshot)
+        assert vars(store.get_state()) == was
+
     def test_what_cannot_be_restored_is_listed(self, manager: SnapshotManager) -> None:
         """Unlike the original, values that cannot be brought back are listed, and `strict` refuses them first."""
 
