@@ -43,6 +43,7 @@ def test_project_whose_state_is_damaged_is_listed_with_the_others(tmp_path: Path
         expect(page.get_by_text("the state cannot be read")).to_be_visible()
         page.get_by_role("region", name="Open question").get_by_role("button", name="Roll back…").click()
         box = page.get_by_role("dialog")
+        expect(box.get_by_role("alert")).to_contain_text("Damaged data")
         box.get_by_role("button", name="Roll back", exact=True).click()
         expect(box).to_have_count(0)
         expect(page.get_by_text("loop 1 · version 3")).to_be_visible()

@@ -84,9 +84,10 @@ def make_problem(
     status: int, code: str, detail: str, details: dict[str, Any] | None = None
 ) -> ProblemDocument:
     """Return a problem document."""
+    is_damaged = status == 500 and code in _codes(errors.BadData)
     return {
         "type": f"urn:holdfast:{code}",
-        "title": _TITLES.get(status, "Request refused"),
+        "title": "Damaged data" if is_damaged else _TITLES.get(status, "Request refused"),
         "status": status,
         "detail": detail,
         "code": code,
