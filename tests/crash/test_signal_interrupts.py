@@ -297,6 +297,8 @@ def _at_random(hf: Holdfast, works: list[Callable[[Holdfast], None]], count: int
     assert hf.verify().ok
 
 
+# A store in memory makes ten thousands of runs until a signal has come in Holdfast's code often enough.
+@pytest.mark.parametrize("hf", ["sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize("works", [WORKS, [_run_in_loop, _commit]])
 def test_interrupts_of_the_main_thread_do_not_stop_other_threads(
     hf: Holdfast, works: list[Callable[[Holdfast], None]]
