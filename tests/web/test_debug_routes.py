@@ -28,9 +28,7 @@ def said(served: Served, method: str, path: str, status: int = 200, **more: Any)
 
 def test_snapshots_are_saved_restored_and_listed(loops: Served) -> None:
     first = {"loop_count": 3, "plan": "kelp"}
-    saved = said(
-        loops, "POST", "/snapshot/save/my%2Fproject", json={"state": first, "base": 0, "note": "good"}
-    )
+    saved = said(loops, "POST", "/snapshot/save/my%2Fproject", json={"state": first, "note": "good"})
     assert (saved["status"], saved["project_id"]) == ("saved", "my/project")
     said(loops, "POST", "/snapshot/save/my%2Fproject", json={"state": {**first, "plan": "rock"}, "base": 1})
     history = said(loops, "GET", "/snapshot/history/my%2Fproject")

@@ -29,8 +29,8 @@ LEGACY = OperationTable("debug", "/api/debug/loop", status=_status)
 
 
 class SaveBody(Body):
-    """State to set with the snapshot; by default, the current state of the project. With a state, `base` is required:
-    the version that it was derived from, 0 for a new project. Changes since then are merged."""
+    """State to set with the snapshot; by default, the current state of the project. The state of a project that exists
+    needs `base`, the version that it was derived from. Changes since then are merged."""
 
     state: Any = UNSET
     base: Offset | None = None
@@ -58,7 +58,7 @@ class StartBody(Body):
 
 class CompleteBody(Body):
     """Agent that ends, and its status. If that is completed, a snapshot is saved: of `state`, which was derived from
-    version `base` (required with it), or of the current state."""
+    version `base` and needs it, or of the current state."""
 
     agent: Name
     status: Name = "completed"
@@ -112,11 +112,12 @@ def snapshot_history(service: Service, project_id: str, query: HistoryQuery) -> 
 @TABLE.add("POST", "/snapshot/save/{project_id}", Role.OPERATOR, most=16 << 20)
 def save_snapshot(service: Service, project_id: str, body: SaveBody) -> Reply:
     """Save a snapshot of a project's state, or of the given state."""
+    state, base = _derived(service, project_id, body)
     return loop_reply(
         service.loops.save_loop_snapshot(
             project_id,
-            _state(body),
-            base=body.base,
+            state,
+            base=base,
             tags=body.tags,
             note=body.note,
             actor=body.actor,
@@ -144,13 +145,14 @@ def start_agent(service: Service, project_id: str, body: StartBody) -> Reply:
 @TABLE.add("POST", "/agent/complete/{project_id}", Role.OPERATOR, most=16 << 20)
 def complete_agent(service: Service, project_id: str, body: CompleteBody) -> Reply:
     """Record the end of an agent; if it is completed, save a snapshot."""
+    state, base = _derived(service, project_id, body)
     return loop_reply(
         service.loops.log_agent_complete(
             project_id,
             body.agent,
             body.status,
-            state=_state(body),
-            base=body.base,
+            state=state,
+            base=base,
             token=body.token,
             actor=body.actor,
         )
@@ -199,15 +201,13 @@ def time_out_agent_by_get(service: Service, project_id: str, query: TimeoutQuery
     return time_out_agent(service, project_id, TimeoutBody(agent=query.agent, reason=query.reason))
 
 
-def _state(body: SaveBody | CompleteBody) -> Any:
-    """Return the state in a body; None if it has none. The server does not know what a client read: without `base`, a
-    state could undo the changes of others."""
+def _derived(service: Service, project_id: str, body: SaveBody | CompleteBody) -> tuple[Any, int | None]:
+    """Return the state in a body, None if it has none, and the version that it was derived from. The server does not
+    know what a client read: without `base`, a state could undo the changes of others."""
     if body.state is UNSET or body.state is None:
-        return None
-    if body.base is None:
+        return None, body.base
+    if body.base is None and service.loops.get_project(project_id).get("code") != "not_found":
         raise RequestRefused(
-            422,
-            "invalid",
-            "base is missing: the version that the state was derived from, or 0 for a new project",
+            422, "invalid", "base is missing: the version of the project that the state was derived from"
         )
-    return from_json(body.state)
+    return from_json(body.state), body.base or 0
