@@ -21,7 +21,7 @@ def growth(function: Callable[[Any], Any], make: Callable[[int], Any], size: int
 
 def _cost(function: Callable[[Any], Any], given: Any) -> float:
     tries = []
-    for _ in range(3):
+    for _ in range(7):
         began = time.thread_time()
         with suppress(HoldfastError, RequestRefused):
             function(given)

@@ -255,8 +255,12 @@ def test_a_fork_shows_its_own_versions_with_keys(hf: Holdfast, log: History) -> 
 
 def test_keys_survive_export_and_import(hf: Holdfast, log: History, tmp_path: Path) -> None:
     _commit_steps(log, _STEPS[:4])
+    # Of the last ones, only the number of keys is recorded.
+    for count in (40, 41, 42):
+        log.commit({f"key-{number}": 0 for number in range(count)})
     hf.export_run("run-1", tmp_path / "run.bundle")
     copied = hf.import_run(tmp_path / "run.bundle", run_id="copy")
+    assert [each.key_count for each in copied.summary(limit=3)] == [42, 41, 40]
     assert [each.keys for each in copied.summary()] == [each.keys for each in log.summary()]
 
 

@@ -173,7 +173,7 @@ class DetailFields(msgspec.Struct):
 class VersionFields(DetailFields):
     """The fields in the details of versions that Holdfast relies on."""
 
-    keys: tuple[list[str], int] | None = None
+    keys: tuple[list[str] | None, int] | None = None
 
 
 def _can_be_key(key: str) -> bool:
