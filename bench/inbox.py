@@ -7,11 +7,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import monotonic, sleep, time
+from statistics import median
+from time import monotonic, perf_counter, sleep, time
 from typing import Any
 
 import holdfast
-from bench.measure import Bench, Row, median_seconds, note
+from bench.measure import Bench, Row, note
 from holdfast import Holdfast, workflow
 from holdfast.loops import LoopEngine
 
@@ -32,12 +33,18 @@ def inbox(bench: Bench) -> Iterator[Row]:
     work = f"{_MANY:,} open questions"
     note(f"{work}: asking takes minutes")
     with bench.place() as folder:
-        found = [_ask_and_read(folder / f"{count}.db", count) for count in (_FEW, _MANY)]
-    few, many = found
-    for name in few:
+        few, many = folder / "few.db", folder / "many.db"
+        _ask(few, _FEW)
+        _ask(many, _MANY)
+        with holdfast.open(few) as one, holdfast.open(many) as other:
+            found = {
+                name: _in_turns(read, number, one, other)
+                for name, (read, number) in _pages(one, other).items()
+            }
+    for name, (small, large) in found.items():
         yield Row(
-            work, f"{name}: ÷ {_FEW} questions", many[name] / few[name], "×",
-            f"{many[name] * 1e3:.2f} ms and {few[name] * 1e3:.2f} ms", at_most=1.5,
+            work, f"{name}: ÷ {_FEW} questions", large / small, "×",
+            f"{large * 1e3:.2f} ms and {small * 1e3:.2f} ms", at_most=1.5,
         )  # fmt: skip
 
 
@@ -52,8 +59,8 @@ def loops(bench: Bench) -> Iterator[Row]:
     )  # fmt: skip
 
 
-def _ask_and_read(file: Path, count: int) -> dict[str, float]:
-    """The seconds that each page takes with so many open questions: medians."""
+def _ask(file: Path, count: int) -> None:
+    """Start so many runs, each of which asks."""
 
     async def ask_all(hf: Holdfast) -> None:
         places = asyncio.Semaphore(_AT_ONCE)
@@ -70,17 +77,30 @@ def _ask_and_read(file: Path, count: int) -> dict[str, float]:
 
     with holdfast.open(file, durability="memory") as hf:
         asyncio.run(ask_all(hf))
-        middle = hf.inbox(limit=50)[-1].id
-        pages: dict[str, tuple[Callable[[], list[Any]], int]] = {
-            "a page of 50": (lambda: hf.inbox(limit=50), 50),
-            "the next page": (lambda: hf.inbox(limit=50, after=middle), 50),
-            "those of one assignee": (lambda: hf.inbox(assignee="ana", limit=50), 20),
-            "waiting longer than an hour, none": (lambda: hf.inbox(waiting_longer_than=3600), 0),
-            "runs by metadata": (lambda: hf.runs(meta={"customer": 7}), 20),
-        }
-        for read, number in pages.values():
-            assert len(read()) == number
-        return {name: median_seconds(read, _TIMES) for name, (read, _) in pages.items()}
+
+
+def _pages(*stores: Holdfast) -> dict[str, tuple[Callable[[Holdfast], list[Any]], int]]:
+    """Return what is asked of each store, with the number of entries that it has."""
+    middle = {hf: hf.inbox(limit=50)[-1].id for hf in stores}
+    return {
+        "a page of 50": (lambda hf: hf.inbox(limit=50), 50),
+        "the next page": (lambda hf: hf.inbox(limit=50, after=middle[hf]), 50),
+        "those of one assignee": (lambda hf: hf.inbox(assignee="ana", limit=50), 20),
+        "waiting longer than an hour, none": (lambda hf: hf.inbox(waiting_longer_than=3600), 0),
+        "runs by metadata": (lambda hf: hf.runs(meta={"customer": 7}), 20),
+    }
+
+
+def _in_turns(read: Callable[[Holdfast], list[Any]], number: int, *stores: Holdfast) -> list[float]:
+    """Return the seconds that a page takes in each store: medians, measured in turns."""
+    spent: list[list[float]] = [[] for _ in stores]
+    for _ in range(_TIMES):
+        for hf, own in zip(stores, spent, strict=True):
+            start = perf_counter()
+            found = read(hf)
+            own.append(perf_counter() - start)
+            assert len(found) == number
+    return [median(own) for own in spent]
 
 
 _AGENT = """
