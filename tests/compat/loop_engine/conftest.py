@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from loop_fixtures import Clock
 
 import holdfast
 from holdfast import Holdfast
+from holdfast.history.version import Version
 from holdfast.loops import LoopEngine
 
 
@@ -33,3 +35,17 @@ def hf(request: pytest.FixtureRequest, file: Path, clock: Clock) -> Iterator[Hol
 @pytest.fixture
 def engine(hf: Holdfast) -> LoopEngine:
     return LoopEngine(hf, check_every=None)
+
+
+@pytest.fixture
+def states_read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the runs whose states are read, in order; a test clears the list before what it looks at."""
+    found: list[str] = []
+    read_state = Version.read_state
+
+    def noted(version: Version) -> Any:
+        found.append(version.run)
+        return read_state(version)
+
+    monkeypatch.setattr(Version, "read_state", noted)
+    return found

@@ -17,7 +17,6 @@ from holdfast.agent_loops.control import Agent, ControlLog
 from holdfast.agent_loops.project import Project
 from holdfast.agent_loops.questions import Questions
 from holdfast.agent_loops.states import States
-from holdfast.history.version import Version
 from holdfast.loops import LoopEngine
 
 
@@ -250,7 +249,7 @@ def test_heartbeats_keep_a_long_agent_from_stalling(project: LoopEngine, clock: 
 
 
 def test_check_before_a_deadline_reads_the_control_record_only(
-    hf: Holdfast, project: LoopEngine, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    hf: Holdfast, project: LoopEngine, clock: Clock, states_read: list[str]
 ) -> None:
     """Checkers look at all running projects every few seconds."""
     project.log_agent_start("p", "planner", timeout=60)
@@ -258,20 +257,13 @@ def test_check_before_a_deadline_reads_the_control_record_only(
     project.agent_progress("p", "planner")
     monitor = hf.monitor()
     assert monitor.look() == [], "the first check of a store also fills the index of questions"
-    read: list[str] = []
-    read_state = Version.read_state
-
-    def noted(version: Version) -> Any:
-        read.append(version.run)
-        return read_state(version)
-
-    monkeypatch.setattr(Version, "read_state", noted)
+    states_read.clear()
     assert monitor.look() == []
-    assert read == ["loop/p/control"]
+    assert states_read == ["loop/p/control"]
     clock.forward(40)
-    read.clear()
+    states_read.clear()
     assert monitor.look() == [], "its heartbeat was in time"
-    assert read == ["loop/p/control", "loop/p/beats"]
+    assert states_read == ["loop/p/control", "loop/p/beats"]
     clock.forward(40)
     assert [alert.run for alert in monitor.look()] == ["loop/p"]
 

@@ -15,7 +15,6 @@ from loop_fixtures import Clock, good
 
 import holdfast
 from holdfast import Holdfast, InvalidAnswer, InvalidCall, NotFound, QuestionPolicy, workflow
-from holdfast.history.version import Version
 from holdfast.loops import LoopEngine
 from holdfast.model.public import Question
 
@@ -113,25 +112,16 @@ def test_questions_are_found_by_the_run_of_the_loop(hf: Holdfast, clock: Clock) 
         hf.inbox(run_id="loop/unknown")
 
 
-def test_page_that_is_read_again_reads_no_state(
-    hf: Holdfast, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_that_is_read_again_reads_no_state(hf: Holdfast, clock: Clock, states_read: list[str]) -> None:
     """The page asks for it whenever something happens, and states may be long."""
     engine = LoopEngine(hf, check_every=None)
     for project in ("p", "q"):
         ask(hf, project)
     first = [question.details for question in hf.inbox()]
-    read: list[str] = []
-    read_state = Version.read_state
-
-    def noted(version: Version) -> Any:
-        read.append(version.run)
-        return read_state(version)
-
-    monkeypatch.setattr(Version, "read_state", noted)
+    states_read.clear()
     again = [question.details for question in hf.inbox()]
     assert again == first
-    assert set(read) == {"loop/p/control", "loop/q/control"}
+    assert set(states_read) == {"loop/p/control", "loop/q/control"}
     again[0]["diff"].clear()
     again[0]["initial"][0]["changes"].clear()
     assert [question.details for question in hf.inbox()] == first, "what a caller changes is its own"

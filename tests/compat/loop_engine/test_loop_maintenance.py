@@ -15,7 +15,6 @@ import holdfast
 from holdfast import Holdfast, Retention
 from holdfast.agent_loops.names import control_run, name_in, name_of, quoted, state_run, unquoted
 from holdfast.agent_loops.project import Project
-from holdfast.history.version import Version
 from holdfast.loops import LoopEngine
 from holdfast.model.names import check_run_id
 
@@ -211,9 +210,7 @@ def test_scheduled_snapshot_is_taken_when_due_and_changed(engine: LoopEngine, cl
     assert engine.take_scheduled_snapshots()["saved"] == []
 
 
-def test_check_of_a_schedule_reads_no_state(
-    file: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_of_a_schedule_reads_no_state(file: Path, clock: Clock, states_read: list[str]) -> None:
     with holdfast.open(file, clock=clock) as hf:
         engine = LoopEngine(hf, check_every=None)
         engine.save_loop_snapshot("p", {"memory": ["long " * 100] * 1000})
@@ -221,16 +218,9 @@ def test_check_of_a_schedule_reads_no_state(
         engine.schedule("p", 60)
     with holdfast.open(file, clock=clock) as hf:
         engine = LoopEngine(hf, check_every=None)
-        read: list[str] = []
-        read_state = Version.read_state
-
-        def noted(version: Version) -> Any:
-            read.append(version.run)
-            return read_state(version)
-
-        monkeypatch.setattr(Version, "read_state", noted)
+        states_read.clear()
         assert good(engine.take_scheduled_snapshots())["saved"] == []
-        assert read == ["loop/p/control"]
+        assert states_read == ["loop/p/control"]
         clock.forward(60)
         assert len(good(engine.take_scheduled_snapshots())["saved"]) == 1
 

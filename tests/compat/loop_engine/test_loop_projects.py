@@ -12,7 +12,6 @@ from loop_fixtures import Clock, good, refused
 import holdfast
 from holdfast import Holdfast, Retention
 from holdfast.agent_loops.agents import AgentHeartbeats
-from holdfast.history.version import Version
 from holdfast.loops import LoopEngine
 from patience import until
 
@@ -201,23 +200,16 @@ def test_overview_shows_what_each_project_does(hf: Holdfast, engine: LoopEngine,
 
 
 def test_overview_that_is_read_again_reads_no_state(
-    hf: Holdfast, engine: LoopEngine, monkeypatch: pytest.MonkeyPatch
+    hf: Holdfast, engine: LoopEngine, states_read: list[str]
 ) -> None:
     """The page asks for it whenever something happens, and states may be long."""
     for project in ("p", "q"):
         engine.save_loop_snapshot(project, {"loop_count": 1})
         engine.configure(project, max_restores=1)
     first = good(engine.get_overview())["projects"]
-    read: list[str] = []
-    read_state = Version.read_state
-
-    def noted(version: Version) -> Any:
-        read.append(version.run)
-        return read_state(version)
-
-    monkeypatch.setattr(Version, "read_state", noted)
+    states_read.clear()
     assert good(engine.get_overview())["projects"] == first
-    assert set(read) == {"loop/p/control", "loop/q/control"}
+    assert set(states_read) == {"loop/p/control", "loop/q/control"}
     engine.save_loop_snapshot("p")
     assert [each["last_good"] for each in good(engine.get_overview())["projects"]] == [1, 2]
 
